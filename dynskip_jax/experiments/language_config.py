@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from dynskip_jax.config.flags import Count, Natural, Positive, Size
 from dynskip_jax.config.settings import Settings
+from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.layers_config import AveragedTraining, RegularizedModel
 
 # What all language models have.
@@ -73,3 +74,9 @@ class LanguageSettings(Settings):
 
     model: LanguageModel = LanguageModel(num_layers=2)
     training: LanguageTraining = LanguageTraining(optimizer="sgd", learning_rate=1.0, clip=5.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # The fourth rate is that of taggers, whose first layer has its own.
+        if len(self.model.dropout) == 4:
+            raise UserError("--dropout of a language model takes one rate or three: see --help")

@@ -1,7 +1,7 @@
 """Settings that experiments share: layers, their dropout, and averaged weights."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Literal
 
 from dynskip_jax.config.flags import Layers, Natural, Rate, Weight
 from dynskip_jax.config.settings import Model, Training
@@ -12,8 +12,6 @@ from dynskip_jax.errors import UserError
 class LayersModel(Model):
     """What the network is made of."""
 
-    dropout_counts: ClassVar[tuple[int, ...]] = (1, 3)  # numbers of rates
-
     num_layers: Layers = 1
     """Number of layers."""
     dropout: tuple[Rate, ...] = (0.0,)
@@ -22,9 +20,8 @@ class LayersModel(Model):
     """
 
     def __post_init__(self) -> None:
-        if len(self.dropout) not in self.dropout_counts:
-            counts = " or ".join(map(str, self.dropout_counts))
-            raise UserError(f"--dropout takes {counts} rates")
+        if len(self.dropout) not in (1, 3, 4):
+            raise UserError("--dropout takes one rate, three or four")
 
     @property
     def dropout_rates(self) -> tuple[float, ...]:

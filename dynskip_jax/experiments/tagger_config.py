@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from dynskip_jax.config.flags import Bounds, Rate, Size, Weight
 from dynskip_jax.config.settings import Data, Settings
@@ -37,8 +37,6 @@ class TaggerData(Data):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggerModel(LayersModel):
     """What the network is made of; sizes of layers are those of each direction."""
-
-    dropout_counts: ClassVar[tuple[int, ...]] = (1, 3, 4)
 
     recipe: Literal["none", "ma2016", "ncrfpp", "wu2016"] = "none"
     """Details that have no flag: ma2016 (Ma & Hovy 2016: initial weights, dropout of characters,

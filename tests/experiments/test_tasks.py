@@ -69,7 +69,7 @@ def test_a_task_trains_is_resumed_and_reads_a_text(name, trained, tmp_path):
         ),
         ("conll2003", ("--dataset", "conll2000"), "conll2000.zip"),
         ("ptb", ("--preset", "paper"), "--dataset pydoc-topics"),
-        ("ptb", ("--dropout", "0.1,0.2,0.3,0.4"), "--dropout takes 1 or 3 rates"),
+        ("ptb", ("--dropout", "0.1,0.2,0.3,0.4"), "--dropout of a language model"),
         ("sst", ("--no-train-embeddings",), "--train-embeddings"),
         # Names are checked before data are looked for.
         ("imdb", ("--model", "dynamik:3"), "unknown model 'dynamik:3'"),
