@@ -510,7 +510,6 @@ def _h_before(
 
     In reverse, it is that of step t+1.
     """
-
     reverse = layer.reverse
     lengths = call.seq_lengths
 

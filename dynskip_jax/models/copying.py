@@ -108,9 +108,7 @@ class Copier(nnx.Module):
         policy: F.Policy,
         restarts: bool,
     ) -> Float[Array, "batch time K"]:
-        """Return log π of all K states at each step, with a gradient into what the choices
-        observe.
-        """
+        """Return log π of all K states at each step; what choices observe gets a gradient."""
         skip = cell.skip
         x, before = observation  # x(t), and h(t-1)
 

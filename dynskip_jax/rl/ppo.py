@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax.functional.agent import entropy
@@ -101,5 +102,4 @@ def normalized(values: Steps, counted: Bool[Array, "*batch time"]) -> Steps:
 
 def _by_part(logits: Array, sizes: Sequence[int]) -> list[Array]:
     """Return the logits of each part of an action."""
-    ends = [sum(sizes[: part + 1]) for part in range(len(sizes))]
-    return jnp.split(logits, ends[:-1], axis=-1)
+    return jnp.split(logits, np.cumsum(sizes)[:-1], axis=-1)

@@ -35,7 +35,6 @@ class DepthSkip:
     same_size: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Check the fields that are numbers."""
         check_fields(self)
 
     def init(

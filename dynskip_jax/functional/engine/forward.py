@@ -159,21 +159,17 @@ def observations_of_all(recurrence: Recurrence, args: Arguments, histories_RBH: 
     """Return the observations of all steps, with the batch axis first."""
     skip = recurrence.time_skip
     alive_TB = args.flags.alive
-    initial = args.initial and observation_of(recurrence, args.initial)[None]
+    initial = args.initial and observation_of(recurrence, args.initial)
     if skip.observation_kind == "previous":
         newest_TBH = observation_of(recurrence, newest_of_all(args, histories_RBH))
         if alive_TB is not None:
-            newest_TBH = jnp.where((alive_TB == 0)[..., None], initial, newest_TBH)
+            newest_TBH = jnp.where((alive_TB == 0)[..., None], initial[None], newest_TBH)
         return swap_time_and_batch(newest_TBH)
+    # Without packed rows, there is no initial state to see.
     rows_RBH = observation_of(recurrence, histories_RBH)
-    if alive_TB is None:
-        return observations_in(
-            swap_time_and_batch(rows_RBH), skip.observation_kind, skip.max_skip, args.time
-        )
     rows_BRH, alive_BT = swap_time_and_batch((rows_RBH, alive_TB))
-    return observations_in(
-        rows_BRH, skip.observation_kind, skip.max_skip, args.time, alive_BT, initial[0]
-    )
+    kind = skip.observation_kind
+    return observations_in(rows_BRH, kind, skip.max_skip, args.time, alive_BT, initial)
 
 
 def followed_of_all(

@@ -56,10 +56,8 @@ def zeros_like(tree: Any) -> Any:
 
 def without(items: Sequence[Any], places: Iterable[int]) -> list[Any]:
     """Return a list of `items` with None at `places`."""
-    items = list(items)
-    for place in places:
-        items[place] = None
-    return items
+    places = {*places}
+    return [None if place in places else item for place, item in enumerate(items)]
 
 
 def with_rows(items: Sequence[Any], places: Iterable[int], rows: Sequence[Any]) -> list[Any]:

@@ -47,9 +47,8 @@ def parse_time_skip(text: str, *, stride: int = 1, **options: Any) -> TimeSkip:
     """Return the time skip with the command-line name `text`.
 
     Args:
-        text: Name from `TIME_SKIPS`, followed by a colon and K, such as `dynamic:5`. The names
-            `previous` (no skip), `lstm` (the same), `skip_rnn`, `lstm_jump` and `skim_rnn` have no
-            K.
+        text: Name from `TIME_SKIPS`, colon and K, such as `dynamic:5`. The names `previous`, `lstm`
+            (the same: no skip), `skip_rnn`, `lstm_jump` and `skim_rnn` have no K.
         stride: Size of `Segments` for `segment_…` and `sparse`, and of `Every` for other agents.
         **options: Values of the skip's other fields. Fields that the skip does not have are
             ignored.

@@ -17,7 +17,6 @@ class Candidates:
     """
 
     def __post_init__(self) -> None:
-        """Check the fields that are numbers."""
         check_fields(self)
 
     def count(self, max_skip: int) -> int:

@@ -178,11 +178,10 @@ class Transition:
         return self.cell_state != "h"
 
     def init(self, key: Key[Array, ""], in_features: int, hidden: int, init: Initializers) -> Any:
-        """Draw the parameters.
+        """Draw the parameters, a named tuple.
 
-        Returns:
-            A named tuple. Leaves with two axes are matrices, by which `step` may multiply only
-            through `dense`. Leaves with one axis are vectors, which `step` may use in any way.
+        Leaves with two axes are matrices, by which `step` may multiply only through `dense`. Leaves
+        with one axis are vectors, which `step` may use in any way.
         """
         raise NotImplementedError
 
