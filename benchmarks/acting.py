@@ -53,6 +53,7 @@ def scan_of(name: str, steps: int) -> Callable[[], Any]:
     """Return a compiled scan of a cell, which waits for its result."""
     x = jax.random.normal(jax.random.key(0), (steps, ENVIRONMENTS, FEATURES))
     begins = jax.random.bernoulli(jax.random.key(1), 0.01, (steps, ENVIRONMENTS))
+    # Weights are arguments, or XLA would fold them.
     cell = cell_of(name)
     graphdef, weights = nnx.split(cell)
     carry = cell.initialize_carry((ENVIRONMENTS, FEATURES), nnx.Rngs(0))

@@ -197,6 +197,8 @@ def every_choice(reader: Reader, layer: int, constants: Sequence[int]) -> Iterat
             *jnp.moveaxis(actions[..., 1:], -1, 0),
             *(jnp.full_like(taken, k) for k in constants),
         ]
+
+        # Read the batch again in each way; other layers draw with the same key.
         found = []
         for carry, way in zip(carries[count:], ways, strict=True):
             replaced = [way if i == layer else None for i in range(len(reader.learner.skips))]
@@ -239,6 +241,8 @@ def copied_words(reader: Reader) -> Iterator[Copied]:
         own = outputs[0]
         targets = batch.targets
         in_rows, in_steps = where_counted(batch, targets.shape[1])
+
+        # Other probabilities with the words and gates of the first model.
         weights = own.copies.weights
         ways = [
             weights,
@@ -249,6 +253,8 @@ def copied_words(reader: Reader) -> Iterator[Copied]:
         of_softmax = own.log_likelihood_of_softmax(targets)
         copied = [own.copies._replace(weights=way) for way in ways]
         losses = [-F.copied_log_likelihood(copies, of_softmax, targets) for copies in copied]
+
+        # One word alone: each, and the one that is most probable.
         of_each = -own.log_likelihood_of_each(targets)
         best = weights.argmax(axis=-1)[..., None]
         likeliest = jnp.take_along_axis(of_each, best, axis=-1)[..., 0]
@@ -321,6 +327,7 @@ def probe(
     one, two = jax.random.split(jax.random.key(0))
     size = x.shape[1]
     K = losses.shape[1]
+    # An MLP with one tanh layer, which begins with almost even choices.
     w_in = jax.random.normal(one, (size, UNITS)) / np.sqrt(size)
     w_out = jax.random.normal(two, (UNITS, K)) * 0.01
     params = (w_in, jnp.zeros((1, UNITS)), w_out, jnp.zeros((1, K)))

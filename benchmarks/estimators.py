@@ -178,6 +178,7 @@ def compare(samples: Count = 20_000) -> None:
         keys = jax.random.split(jax.random.key(0), samples)
         past = jax.jit(past_rewards)(of, keys)
         estimate = jax.jit(estimates, static_argnums=0)
+        # Estimators of one mode share their rollouts.
         for mode, group in groupby(ESTIMATORS, key=lambda estimator: estimator.mode):
             print(f"estimators, {mode}", file=sys.stderr)
             sharing = tuple(group)

@@ -85,11 +85,13 @@ def distributions(
     discount = discounts(trained)
     cache: Counts = defaultdict(dict)
     for recent in recent_tokens(tokens, end):
+        # From a uniform distribution to that of the longest context that train has.
         p = np.full(size, 1 / size)
         *before, token = recent
         contexts = [tuple(before[start:]) for start in range(len(before), -1, -1)]
         for context in itertools.takewhile(trained.__contains__, contexts):
             add_discounted(p, trained[context], discount[len(context)])
+        # Then what followed these contexts in the file so far.
         for context in itertools.takewhile(cache.__contains__, contexts):
             add_witten_bell(p, cache[context])
         yield p
@@ -109,6 +111,7 @@ def score() -> None:
     for recent in recent_tokens(corpus.train.tolist(), end):
         add(raw, recent)
     trained = kneser_ney_counts(raw)
+    # Each token's -log p, and its rank among all.
     for split, cached in itertools.product(("dev", "test"), (False, True)):
         tokens = corpus.splits[split].tolist()
         found = distributions(tokens, trained, size, end, cached=cached)

@@ -112,6 +112,7 @@ def plan(part: Part) -> dict[str, dict[str, Candidates]]:
 
 def measure(candidates: Candidates, rounds: int) -> tuple[dict[str, Measured], dict[str, str]]:
     """Measure all candidates in turns; return what was measured, and each failure's error."""
+    # Compile and run each once.
     steps = {}
     first = {}
     failed = {}
@@ -145,6 +146,7 @@ def take_turns(
     for name, step in steps.items():
         step()  # warm-up
         repeats[name] = max(1, round(least_ms / _milliseconds(step, 1)))
+    # One number for each candidate and round.
     times: dict[str, list[float]] = {name: [] for name in steps}
     rng = np.random.default_rng(0)
     for _ in range(rounds):

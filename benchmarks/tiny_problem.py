@@ -72,6 +72,7 @@ def rollout(
     def tile(leaf: Array) -> Array:
         return jnp.broadcast_to(leaf, (count, *leaf.shape))
 
+    # All rollouts read the same example from the same state.
     h0, c0 = map(tile, of.start)
     carry = F.initial_carry(keys, RECURRENCE, F.LSTMState(h0, c0))
     params = F.LayerParams(of.lstm, of.agent)
@@ -92,6 +93,7 @@ def exact_objective(
     runs = every_sequence(of)
     log_pi = runs.decision.log_prob.sum(axis=1)
     pi = jnp.exp(log_pi)
+    # The network is held: only π has a gradient.
     total = runs.rewards.sum(axis=1) if per_step else runs.rewards[:, -1]
     return jnp.sum(pi * jax.lax.stop_gradient(total)) - entropy_coef * jnp.sum(pi * log_pi)
 
@@ -105,6 +107,7 @@ def exact_averaged(of: Problem, size: int) -> Float[Array, ""]:
     """Return E[log 1/M Σ_m p_m] of the terminal prediction, with M = `size`."""
     runs = every_sequence(of)
     pi = jnp.exp(runs.decision.log_prob.sum(axis=1))
+    # Rollouts are independent: the probability of a tuple is a product.
     places = tuples(size, len(of.x))
     averaged = jnp.log(jnp.exp(runs.rewards[:, -1])[places].mean(axis=1))
     return jnp.sum(pi[places].prod(axis=1) * averaged)

@@ -35,12 +35,14 @@ def running(preset: str, model: str) -> Callable[[], Any]:
     """Return a function that continues training one of `MODELS` by one step, and waits for it."""
     name, flags = MODELS[model]
     data = synthetic_words(_TOKENS, 10_000)
+    # The learner and the optimizer that a command would make of these flags.
     experiment = find_experiment("ptb")
     settings = resolve(experiment.settings, experiment.presets, preset, flags).settings
     spec = make_spec(name, settings)
     learner = make_learner(experiment, settings, spec, data, data.vocabulary)
     fit = make_fit_settings(settings, spec, learner)
 
+    # One compiled step, and all that it takes at the first update.
     update = make_step(learner, fit.optimizer, Parallel())
     seeds = seed_keys(fit.seeds)
     state = start_state(learner, fit.optimizer, seeds)
