@@ -110,9 +110,9 @@ def test_the_page_on_own_models_runs():
 
 
 def codes_of_agents():
-    """Return the code of the page on agents: a loop of one's own, and the recipe for memorax."""
+    """Return the code of the page on agents: a loop of one's own, and recipes for libraries."""
     codes = code_of("docs/agents.md")
-    recipes = [code for code in codes if "memorax" in code]
+    recipes = [code for code in codes if re.search("memorax|nnx_ppo", code)]
     return [code for code in codes if code not in recipes], recipes
 
 
@@ -122,19 +122,24 @@ def test_the_loop_of_the_page_on_agents_is_traced():
 
 
 @pytest.mark.slow
-def test_the_loop_of_the_page_on_agents_solves_its_task():
+def test_the_loop_of_the_page_on_agents_solves_its_task_and_replays_its_choices():
     own, _ = codes_of_agents()
     longer = [code.replace("updates = 2", "updates = 50") for code in own]
     assert longer != own
     names = run_code("docs/agents.md", *longer)
     assert np.mean(names["returns"][-5:]) > 5.5  # of 6
+    np.testing.assert_allclose(names["log_ratio"], 0, atol=1e-4)
+    np.testing.assert_array_equal(names["replayed"].action, names["rollout"].choice)
 
 
-def test_the_recipe_for_memorax_acts_and_resets(monkeypatch):
-    """The library's base class has a stand-in: what is tested is how the recipe calls the layer."""
+def test_the_recipes_for_other_libraries_act_and_reset(monkeypatch):
+    """The libraries' base classes have stand-ins: what is tested is how recipes call the layers."""
     module = types.ModuleType("stand-in")
     module.SequenceModel = flax.linen.Module
-    monkeypatch.setitem(sys.modules, "memorax.networks.sequence_models.sequence_model", module)
+    module.StatefulModule = nnx.Module
+    module.StatefulModuleOutput = lambda state, output, *_: (state, output)
+    for name in ("memorax.networks.sequence_models.sequence_model", "nnx_ppo.networks.types"):
+        monkeypatch.setitem(sys.modules, name, module)
     own, recipes = codes_of_agents()
     (first, *_) = own
     x = jnp.ones((2, 3, 4))
@@ -145,10 +150,15 @@ def test_the_recipe_for_memorax_acts_and_resets(monkeypatch):
         names = run_code("docs/agents.md", first, *recipes)
         memory = names["SkipMemory"](8, skip)
         carry = memory.initialize_carry(None, (2, 4))
-        (_, h), _ = memory.init_with_output(jax.random.key(0), x, begins, carry)
-        return h
+        (_, by_rows), _ = memory.init_with_output(jax.random.key(0), x, begins, carry)
+        module = names["SkipModule"](4, 8, skip, rngs=nnx.Rngs(0))
+        state, h = module(module.initialize_state(2), x[:, 0])
+        reset = jax.vmap(module.reset_state)(state)
+        return by_rows, h, state, reset
 
-    assert jax.eval_shape(run).shape == (2, 3, 8)
+    by_rows, h, state, reset = jax.eval_shape(run)
+    assert by_rows.shape == (2, 3, 8) and h.shape == (2, 8)
+    assert state == reset
 
 
 def test_an_agent_of_ones_own_samples_replays_and_learns():
