@@ -1,8 +1,9 @@
 """Make Gymnasium environments that step together, and describe one."""
 
+import difflib
 import hashlib
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,9 +48,9 @@ class EnvironmentInfo(NamedTuple):
 
 
 def describe(name: str) -> EnvironmentInfo:
-    """Return what is known of an environment."""
+    """Return what is known of an environment; one that cannot be used is refused in one line."""
     id = _find_id(name)
-    made = _make(id)
+    made = _attempt(name, "cannot be made", lambda: _make(id))
     space = made.action_space
     sizes = ()
     if isinstance(space, spaces.Discrete):
@@ -91,11 +92,12 @@ class Environments:
         self.info = info
         self._first = np.ravel(info.action_space.start)
         makers = [lambda: FlattenObservation(_make(info.id))] * count
-        self._vector = SyncVectorEnv(makers)
+        self._vector = self._attempt("cannot be made", lambda: SyncVectorEnv(makers))
 
     def reset(self, seeds: Sequence[int]) -> Float[np.ndarray, "count features"]:
         """Begin an episode in each environment, and return the first observations."""
-        observations, _ = self._vector.reset(seed=[*map(int, seeds)])
+        given = [*map(int, seeds)]
+        observations, _ = self._attempt("failed in reset", lambda: self._vector.reset(seed=given))
         return observations.astype(np.float32)
 
     def step(self, actions: Int[np.ndarray, "count parts"]) -> Stepped:
@@ -103,9 +105,19 @@ class Environments:
         given = actions + self._first
         if isinstance(self.info.action_space, spaces.Discrete):
             given = given[:, 0]
-        observations, rewards, terminated, truncated, _ = self._vector.step(given)
+        observations, rewards, terminated, truncated, _ = self._attempt(
+            "failed in step", lambda: self._vector.step(given)
+        )
+        if not np.isfinite(rewards).all():
+            wrong = rewards[~np.isfinite(rewards)][0]
+            raise UserError(
+                f"expected finite rewards of {self.info.id}, got {wrong}: mend the environment"
+            )
         numbers = (observations.astype(np.float32), rewards.astype(np.float32))
         return Stepped(*numbers, terminated, truncated)
+
+    def _attempt(self, what: str, call: Callable[[], Any]) -> Any:
+        return _attempt(self.info.id, what, call)
 
 
 def _find_id(name: str) -> str:
@@ -115,15 +127,28 @@ def _find_id(name: str) -> str:
     names = {id.removeprefix("popgym-").removesuffix("-v0"): id for id in gymnasium.registry}
     if name in names:
         return names[name]
+    alike = difflib.get_close_matches(name, names, n=1, cutoff=0.5) or ["RepeatPreviousHard"]
     raise UserError(
         f"there is no environment {short(name)}: give the name of one of POPGym's, such as "
-        "RepeatPreviousHard, or an id of Gymnasium's registry"
+        f"{alike[0]}, or an id of Gymnasium's registry"
     )
 
 
 def _make(id: str) -> Any:
-    # Gymnasium's checker would print warnings.
+    # Gymnasium's checker would print warnings, and rewards are checked here.
     return gymnasium.make(id, disable_env_checker=True)
+
+
+def _attempt(name: str, what: str, call: Callable[[], Any]) -> Any:
+    """Call an environment, and report its error, of any kind, in one line."""
+    try:
+        return call()
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"the environment {name} {what} ({type(error).__name__}: {first}): mend it, or choose "
+            "another --env"
+        ) from error
 
 
 def _shown(value: Any) -> str:

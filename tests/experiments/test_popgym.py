@@ -42,7 +42,7 @@ class Short(gymnasium.Env):
 
     observation_space = spaces.Dict({"seen": spaces.Discrete(3), "more": spaces.Box(0, 1, (2,))})
     action_space = spaces.Discrete(3, start=1)
-    is_spoilt = False  # the reward of step 2
+    spoil = None  # what goes wrong at step 2
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
@@ -57,7 +57,11 @@ class Short(gymnasium.Env):
         assert self.action_space.contains(action)
         self.steps += 1
         reward = float(action - 1 == self.first)
-        if self.steps == 2 and self.is_spoilt:
+        if self.steps == 2 and self.spoil == "raises":
+            raise ArithmeticError("a wheel came off\nsecond line")
+        if self.steps == 2 and self.spoil == "closed":
+            raise gymnasium.error.ClosedEnvironmentError("it is closed")
+        if self.steps == 2 and self.spoil == "nan":
             reward = float("nan")
         return self.observed(), reward, self.steps == 4, False, {}
 
@@ -82,7 +86,8 @@ def registered():
     """Register the environments of this file."""
     for kind in (Short, Parts, Continuous):
         gymnasium.register(f"{kind.__name__}-v0", kind)
-    gymnasium.register("nan-v0", type("Spoilt", (Short,), {"is_spoilt": True}))
+    for spoil in ("raises", "closed", "nan"):
+        gymnasium.register(f"{spoil}-v0", type(spoil, (Short,), {"spoil": spoil}))
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +107,7 @@ def test_a_run_has_returns_of_all_modes_curves_and_a_table(finished):
     assert [record["step"] for record in logged] == [8, 16, 24]
     assert all(len(record["train_return"]) == 2 for record in logged)
     assert_picture(finished.folder / "plots" / "dev_return.png")
-    assert "test, greedy" in finished.outcome.out
+    assert "test, greedy" in finished.outcome.out and "γ 0.99" in finished.outcome.out
 
 
 def test_a_finished_run_may_have_more_steps_and_no_other_passes(finished):
@@ -258,7 +263,9 @@ def test_popgyms_names_are_short():
     [
         ("RepeatPreviousHrad", ["there is no environment", "RepeatPreviousHard"]),
         ("Continuous-v0", ["Discrete or MultiDiscrete", "Box"]),
-        ("nan-v0", ["loss or gradient of seed 0 is not finite"]),
+        ("raises-v0", ["failed in step", "ArithmeticError: a wheel came off"]),
+        ("closed-v0", ["failed in step", "it is closed"]),
+        ("nan-v0", ["expected finite rewards", "nan"]),
     ],
 )
 def test_what_is_wrong_with_an_environment_is_one_line(env, parts, tmp_path):

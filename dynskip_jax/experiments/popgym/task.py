@@ -27,10 +27,20 @@ class PopGym(Task):
     @staticmethod
     def load(settings: Any) -> Dataset:
         info = describe(settings.data.env)
+        agent = settings.agent
+        read = "the observation, the previous action and whether it is the first step"
+        if settings.data.time:
+            read += ", and the time"
+        lines = [f"γ {agent.discount:g}, λ of GAE {agent.gae_lambda:g}; an agent reads {read}"]
+        if agent.cool_after is not None:
+            lines.append(
+                f"the temperature of relaxed choices halves every {agent.halving_steps:,} steps "
+                f"after {agent.cool_after:,}"
+            )
         sizes = {"observation": info.observation_features, "actions": sum(info.action_sizes)}
         if info.longest is not None:
             sizes["longest episode"] = info.longest
-        return Dataset(info.id, sizes, info.fingerprint, VERSIONS, info)
+        return Dataset(info.id, sizes, info.fingerprint, VERSIONS, info, lines=lines)
 
     def __init__(self, spec: Any, settings: Any, data: Dataset | None, vocabulary: None):
         self.info = data.content if data is not None else describe(settings.data.env)
