@@ -22,17 +22,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from dynskip_jax.config.flags import Natural, Seed, call
-from dynskip_jax.data import number_prediction, recall
+from benchmarks import run_command
+from dynskip_jax.config.flags import Natural, Seed
+from dynskip_jax.data import recall
 from dynskip_jax.storage.manifest import entries_of, read_manifest, write_manifest
-from dynskip_jax.terminal.failures import run_main
 
 # A run of a few seconds of each experiment, and the command that reads all of its files.
-_GENERATED = "--features 4 --agent-features 2 --epochs 3 --train-examples 60 --batch-size 20"
+_SMALL = "--features 4 --agent-features 2 --batch-size 20"
 _COMMANDS = {
-    "number_prediction": (f"{_GENERATED} --relaxed-epochs 1 --model dynamic:5", "explain"),
-    "recall": (f"{_GENERATED} --relaxed-epochs 1 --length 32 --model dynamic:9", "explain"),
-    "popgym": ("--features 4 --steps 3000 --batch-size 8 --model dynamic:4", "watch"),
+    "recall": (f"{_SMALL} --epochs 3 --train-examples 60 --length 32 --model dynamic:9", "explain"),
+    "popgym": (f"{_SMALL} --steps 5000 --model dynamic:4", "watch"),
 }
 _SECONDS = 300  # after which a command counts as hanging
 _KILLED = -9
@@ -189,7 +188,7 @@ def _in_child(arguments: Sequence[str], log: str) -> None:
 
 
 def inject(
-    experiment: tuple[Literal["number_prediction", "recall", "popgym"], ...] = ("recall",),
+    experiment: tuple[Literal["recall", "popgym"], ...] = ("recall",),
     kills: Natural = 40,
     damages: Natural = 100,
     hostile_folders: Natural = 50,
@@ -207,8 +206,7 @@ def inject(
     os.environ |= {"JAX_PLATFORMS": "cpu", "MPLBACKEND": "agg"}
     for module in ("runs.train", "runs.load", "models", "tasks", "analysis.plots"):
         importlib.import_module(f"dynskip_jax.{module}")
-    for module in (number_prediction, recall):
-        module.DEFAULT_SIZES = {"dev": 20, "test": 20}
+    recall.DEFAULT_SIZES = {"dev": 20, "test": 20}
     failed = 0
     with tempfile.TemporaryDirectory(prefix="kills-") as work:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{work}/compiled"
@@ -241,10 +239,5 @@ def inject(
     sys.exit(failed > 0)
 
 
-def main() -> None:
-    """Run the command line."""
-    call(inject, "python -m benchmarks.kills", sys.argv[1:])
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_command(inject)

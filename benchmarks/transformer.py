@@ -9,7 +9,6 @@ in bfloat16 in training. The same command goes on with an interrupted training. 
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,12 +17,12 @@ import torch
 import torch.nn.functional as nnf
 from torch import Tensor, nn
 
-from dynskip_jax.config.flags import Positive, Seed, call
+from benchmarks import run_command
+from dynskip_jax.config.flags import Positive, Seed
 from dynskip_jax.data.language import LanguageCorpus
 from dynskip_jax.data.source_code import read_code
 from dynskip_jax.errors import UserError
 from dynskip_jax.storage.files import write_atomically
-from dynskip_jax.terminal.failures import run_main
 from dynskip_jax.training.progress import Progress
 
 # 4.7 million parameters with the vocabulary of the standard library, as many as the LSTM.
@@ -291,10 +290,5 @@ def train(
     write_atomically(run_dir / "result.json", json.dumps(result, indent=1) + "\n")
 
 
-def main() -> None:
-    """Run the command line."""
-    call(train, "python -m benchmarks.transformer", sys.argv[1:])
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_command(train)

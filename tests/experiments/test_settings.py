@@ -185,3 +185,10 @@ def test_a_model_that_is_typed_replaces_that_of_a_preset():
     experiment = find_experiment("ptb")
     found = resolve(experiment.settings, experiment.presets, "far", {"compare": "lstm,fixed:2"})
     assert found.settings.run.models("x") == ("lstm", "fixed:2")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_explain_has_a_text_to_read(name):
+    """Regression: `recall explain` asked for --text, which its page did not give."""
+    experiment = find_experiment(name)
+    assert "explain" not in experiment.commands or experiment.sample_text

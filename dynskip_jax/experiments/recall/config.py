@@ -56,6 +56,7 @@ EXPERIMENT = Experiment(
     model="dynamic:128",
     commands=("explain",),
     read="dynskip_jax.experiments.language_task:read_words",
+    sample_text="17 4500 23 5100 42 6200 99 7300 301 2222 42 888 17 3111 99 4040 23 5100",
     measure="dynskip_jax.experiments.recall.task:measure_longer",
     columns=ACCURACY
     | {
