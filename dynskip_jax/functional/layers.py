@@ -304,11 +304,7 @@ def _side_by_side(arrays: Sequence[Array]) -> Array:
 def initial_state(
     layer: LayerSpec, learned: Any, batch: tuple[int, ...], like: Float[Array, "..."] | None = None
 ) -> Any:
-    """Return the state before the first step, each array (*batch, hidden).
-
-    `learned` has arrays of (hidden,); None for zeros. The result is sharded like the batch of
-    `like`.
-    """
+    """Return `learned`, or zeros, for every sequence, sharded like the batch of `like`."""
     shape = (*batch, layer.hidden)
     zeros = zero_state(layer.recurrence.transition, shape, layer.state_dtype, like=like)
     if learned is None:

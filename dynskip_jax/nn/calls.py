@@ -43,11 +43,10 @@ def check_per_layer(count: int, **given: Any) -> None:
         if values is None:
             continue
         # A single carry is a tuple, too.
-        if not isinstance(values, tuple | list) or isinstance(values, F.SkipCarry):
-            raise UserError(f"{name} is a tuple, one for each layer and direction")
-        if len(values) != count:
+        is_list = isinstance(values, tuple | list) and not isinstance(values, F.SkipCarry)
+        if not is_list or len(values) != count:
             raise UserError(
-                f"{count} layers and directions need as many of {name}, got {len(values)}"
+                f"expected {name} to be a tuple of {count}, one for each layer and direction"
             )
 
 
@@ -101,7 +100,7 @@ def require_key(rngs: Rngs, what: str) -> Array:
     """Return the PRNG key that `rngs` provides, for a module called `what` that needs one."""
     if rngs is None:
         raise UserError(
-            f"{what} draws (choices, dropout, zoneout): pass rngs=, a PRNG key or nnx.Rngs. "
-            "After .eval() only F.Random and a policy that samples draw, and they always need it"
+            f"{what} draws (choices, dropout, zoneout): pass rngs=, a PRNG key or nnx.Rngs, or "
+            "call .eval()"
         )
     return as_key(rngs)

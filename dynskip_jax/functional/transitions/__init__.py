@@ -21,8 +21,6 @@ TRANSITIONS: dict[str, type[Transition]] = {kind.name: kind for kind in _KINDS}
 
 def parse_transition(text: str) -> Transition:
     """Return the transition that `text` names as on the command line, such as `gru` or `rhn:5`."""
-    if not isinstance(text, str):
-        raise UserError(f"expected the name of a transition, such as 'gru', got {text!r}")
     name, colon, number = text.partition(":")
     kind = TRANSITIONS.get(name)
     if kind is None or (colon and not (kind.number and number.isdecimal())):
