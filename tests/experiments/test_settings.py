@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from dynskip_jax.cli.main import read_training
 from dynskip_jax.config.experiment import NAMES, find_experiment
 from dynskip_jax.config.flags import Count, Rate, read_value
 from dynskip_jax.config.settings import fields_of, replace, resolve
@@ -192,3 +193,10 @@ def test_explain_has_a_text_to_read(name):
     """Regression: `recall explain` asked for --text, which its page did not give."""
     experiment = find_experiment(name)
     assert "explain" not in experiment.commands or experiment.sample_text
+
+
+def test_an_environment_has_its_preset_and_what_is_turned_off_stays_off():
+    typed = ["--env", "AutoencodeEasy", "--no-time"]
+    settings = read_training(find_experiment("popgym"), typed)[0].settings
+    assert (settings.training.steps, settings.agent.discount) == (1_500_000, 0)
+    assert not settings.data.time

@@ -130,6 +130,11 @@ STEPS["skim_lstm"] = lambda t, *given: lstm(F.LSTM(), *given)
 # or h
 
 
+# Where each enters, as the papers say: not as the skip itself says.
+ENTERS = {F.ToGates: "gates", F.DenseToGates: "gates", F.ToInternal: "cell", F.Highway: "cell"}
+ENTERS |= {F.ToOutput: "output", F.AttentionToOutput: "output"}
+
+
 def added(skip, d, x, h, c, below):
     if isinstance(skip, F.Highway):
         return sigmoid(x @ d.w_x + d.w_c * c + d.w_l * below + d.b) * below
@@ -137,11 +142,11 @@ def added(skip, d, x, h, c, below):
         layers = np.split(below, len(below) // len(h))
         weights = softmax(np.array([g @ d.w / np.sqrt(np.mean(g**2) + 1e-6) for g in layers]))
         return sum(weight * g for weight, g in zip(weights, layers, strict=True))
-    if skip.enters == "gates" and skip.mapping == "linear":
+    if ENTERS[type(skip)] == "gates" and skip.mapping == "linear":
         return below @ d.w[0]
     mapped = sigmoid(below) if skip.mapping == "sigmoid" else below
     mapped = below @ d.w_m if skip.mapping == "linear" else mapped
-    if skip.enters == "gates":
+    if ENTERS[type(skip)] == "gates":
         return np.tile(mapped, 4)
     if skip.gated:
         return sigmoid(x @ d.w_gx + h @ d.w_gh + d.b_g) * mapped
@@ -263,13 +268,14 @@ def buffer_loop(
             past[-1] = past[0]
         state = state if dropped is None else (state[0] * dropped, *state[1:])
         p, cell = params.transition, lambda c: c
+        enters = ENTERS.get(type(depth))
         if depth is not None:
             c = state[transition.state._fields.index(transition.cell_state)]
             more = added(depth, params.depth, x_t, state[0], c, below[t])
-            p = p._replace(b=p.b + more) if depth.enters == "gates" else p
-            cell = (lambda c, more=more: c + more) if depth.enters == "cell" else cell
+            p = p._replace(b=p.b + more) if enters == "gates" else p
+            cell = (lambda c, more=more: c + more) if enters == "cell" else cell
         state = STEPS[transition.name](transition, p, x_t, state, cell)
-        if depth is not None and depth.enters == "output":
+        if enters == "output":
             state = (state[0] + more, *state[1:])
         if kept is not None:
             triples = zip(kept, past[-1], state, strict=True)
