@@ -80,7 +80,7 @@ LONGER = (
 )
 RECALL = {
     name: [numbers_of("recall#associative-recall", model)[0]]
-    + [numbers_of("recall#other-sizes-and-estimators", longer + suffix)[0] for longer in LONGER]
+    + [numbers_of("log#other-sizes-and-estimators", longer + suffix)[0] for longer in LONGER]
     for name, model, suffix in (
         ("dynamic skip, copying", "LSTM + learned pointer (λ = 0), K = 128", ""),
         ("LSTM", "lstm", ": the same: lstm"),
