@@ -203,7 +203,12 @@ MODELS = [
 ]
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: " ".join(map(str, model)))
+SELDOM = [("fixed:3",), ("attention:3",), ("log_dynamic:4",), ("random:3",)]
+SELDOM += [("lstm", "--transition", name) for name in ("gru", "min_gru", "ind_rnn")]
+CASES = [pytest.param(each, marks=pytest.mark.slow) if each in SELDOM else each for each in MODELS]
+
+
+@pytest.mark.parametrize("model", CASES, ids=lambda model: " ".join(map(str, model)))
 def test_every_model_is_a_memory(model):
     """The step and the update are traced, not compiled."""
     learner, start, update = built("--model", *model)

@@ -10,6 +10,7 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
+from marks import and_slow
 from recurrences import TIME_SKIPS
 
 from dynskip_jax import functional as F
@@ -19,6 +20,8 @@ TIME, INPUT, HIDDEN = 61, 3, 5
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 FIXED = F.Fixed(3)
 DYNAMIC = F.Dynamic(3)
+# Of the ways in which a step reads and writes states, one each; the other skips are slow tests.
+USUAL = {"fixed", "followed", "dynamic-both", "skip-rnn", "log-dynamic", "sparse", "lstm-jump"}
 
 
 def copies(recurrence, mode="sample", batch=2, zoneout=False, **arrays):
@@ -54,7 +57,7 @@ def everywhere(skip):
     return dataclasses.replace(skip, mix=1.0) if has_mix else skip
 
 
-@pytest.mark.parametrize("name", TIME_SKIPS)
+@pytest.mark.parametrize("name", and_slow(TIME_SKIPS, USUAL.__contains__))
 def test_no_skip(name):
     """One sequence, because XLA makes a slice of a gather for it."""
     transition = F.SkimLSTM(2) if name == "skim-rnn" else F.LSTM()
@@ -65,7 +68,7 @@ def test_no_skip(name):
 
 
 @pytest.mark.parametrize("skip", [FIXED, F.Fixed(3, 0.5), F.Fixed(1), DYNAMIC, F.Dynamic(3, 0.5)])
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", and_slow([1, 2], lambda batch: batch == 2))
 def test_no_mixture(skip, batch):
     assert not copies(F.Recurrence(skip), batch=batch)
 
@@ -75,7 +78,10 @@ def test_no_transition(kind):
     assert not copies(F.Recurrence(F.Fixed(3, 0.5), kind()))
 
 
-@pytest.mark.parametrize("skip", [FIXED, F.Fixed(3, 0.5, first_step="carried"), DYNAMIC])
+@pytest.mark.parametrize(
+    "skip",
+    and_slow([FIXED, F.Fixed(3, 0.5, first_step="carried"), DYNAMIC], lambda skip: skip == DYNAMIC),
+)
 @pytest.mark.parametrize("option", ["lengths", "packed", "zoneout", "relaxed"])
 def test_no_option(skip, option):
     options = {

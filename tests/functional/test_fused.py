@@ -242,8 +242,8 @@ for name, skip in DROPPED:
     options["actions"] = rng.integers(1, 4, size=(BATCH, TIME)) if skip == "dynamic" else None
     SAME[f"dropped {name}"] = recurrence, options
 USUAL = {"dropped lstm", "gumbel_softmax released"}
-USUAL |= {"content carried", "whole numbers in the carry", "carry after 3 steps of Dynamic"}
-USUAL |= {"an update by all slots", "sees c, soft, mean", "packed content", "packed skip-rnn"}
+USUAL |= {"content carried", "carry after 3 steps of Dynamic", "packed content"}
+USUAL |= {"sees c, soft, mean"}
 
 
 @pytest.mark.parametrize("name", and_slow(SAME, USUAL.__contains__))
