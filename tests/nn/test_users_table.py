@@ -137,7 +137,7 @@ REFUSED = {
     "an unknown mode": (lambda: policy("Sample"), "unknown mode 'Sample': choose one of sample, greedy"),
     "τ = 0": (lambda: policy("soft", temperature=0.0), r"a temperature \(τ\) lies above 0, got 0.0"),
     "mask of K": (lambda: policy(mask=truths(3)), r"\(K,\) = \(4,\) or \(batch, K\), got bool \(3,\)"),
-    "no key": (lambda: run(rngs=None), r"pass rngs=, a PRNG key or nnx.Rngs. After .eval\(\)"),
+    "no key": (lambda: run(rngs=None), r"pass rngs=, a PRNG key or nnx.Rngs, or call"),
     "cell without key": (lambda: step(cell().initialize_carry((2, 3))), "carry has no keys: make the carry"),
     "ignored key": (lambda: run(initial_carry=[carry_of()], rngs=KEY), "rngs= has no effect: choices"),
     "rollouts' keys": (lambda: run(X[None], rngs=jax.random.split(KEY, 3)), r"\(1, 2\), got \(3,\)"),
