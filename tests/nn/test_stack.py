@@ -27,20 +27,28 @@ def cell_of(skip=F.Previous(), hidden=HIDDEN, **options):  # noqa: B008 (immutab
 
 
 def below_of(skip, outputs, i, ways):
-    """Return what enters layer `i` from those of `outputs` that the depth skip reads."""
-    if skip is None or i < skip.layers_below * ways:
+    """Return what enters layer `i` from those of `outputs` that the depth skip reads.
+
+    Which these are is said by the papers, not by the skip itself.
+    """
+    layers_below = 1 if isinstance(skip, F.Highway | F.AttentionToOutput) else 2
+    if skip is None or i < layers_below * ways:
         return None
-    nearest = i - skip.layers_below * ways
-    field = "cell_state" if skip.source == "cell_state" else "h"
-    sources = [getattr(out, field) for out in outputs]
-    if not skip.all_below:
-        return sources[nearest]
-    return np.concatenate(sources[i % ways : nearest + 1 : ways], axis=-1)
+    nearest = i - layers_below * ways
+    if isinstance(skip, F.Highway):
+        return outputs[nearest].cell_state
+    if isinstance(skip, F.DenseToGates | F.AttentionToOutput):
+        return np.concatenate([out.h for out in outputs[i % ways : nearest + 1 : ways]], axis=-1)
+    return outputs[nearest].h
 
 
 @pytest.mark.parametrize(
     ("depth_skip", "bidirectional"),
-    [(F.Highway(), True), pytest.param(F.AttentionToOutput(), False, marks=pytest.mark.slow)],
+    [
+        (F.Highway(), True),
+        (F.DenseToGates(), False),
+        pytest.param(F.AttentionToOutput(), False, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
@@ -106,6 +114,14 @@ def test_the_initial_state_is_learned_and_a_restarted_carry_holds_it():
     np.testing.assert_array_equal(again[:, 1:], 0.5)
     gradient = nnx.jit(nnx.grad(lambda layers: layers(X, rngs=jax.random.key(0)).h.sum()))
     assert np.abs(gradient(SkipLayers([cell])).cells[0].initial.c[...]).min() > 0
+
+
+def test_the_recurrent_mask_of_a_carry_is_used_whatever_the_keys_of_the_call():
+    cell = cell_of(recurrent_dropout=0.5)
+    read = compiled(SkipLayers([cell]))
+    carry = [cell.initialize_carry((BATCH, INPUT), jax.random.key(3))]
+    first, second = (read(X, initial_carry=carry, rngs=jax.random.key(i)).h for i in (1, 2))
+    np.testing.assert_array_equal(first, second)
 
 
 def test_dropped_weights_are_those_that_multiply_the_state():
