@@ -96,7 +96,7 @@ def code_page(
 ) -> str:
     """Return an HTML page with highlighted code, which loads no other files.
 
-    The mouse over a token shows what is said of it, and a click leads to its origin. Copied names
+    Hovering over a token shows its description; a click leads to its origin. Copied names
     are underlined.
     """
     # For each character its kind and its token: lexer and model cut a text differently.
