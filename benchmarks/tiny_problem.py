@@ -25,9 +25,6 @@ def sequences(time: int) -> Int[np.ndarray, "sequences time"]:
     return np.array(list(itertools.product(range(1, K + 1), repeat=time)))
 
 
-SEQUENCES = sequences(TIME)
-
-
 class Problem(NamedTuple):
     """Weights and one example; h(T) determines the last reward, each h(t) that of step t."""
 
