@@ -11,6 +11,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.token import STANDARD_TYPES
 from tyro.conf import Positional, arg
 
+from dynskip_jax.analysis.page import html_page
 from dynskip_jax.data.source_code import lexed
 from dynskip_jax.data.vocabularies import CodeToken
 from dynskip_jax.errors import UserError
@@ -28,13 +29,14 @@ from dynskip_jax.terminal.console import say
 from dynskip_jax.terminal.messages import printable
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 1rem auto; padding: 0 1rem; }
-pre { font: 14px/1.6 ui-monospace, monospace; overflow-x: auto; }
 pre a { color: inherit; text-decoration: none; }
 .copied { border-bottom: 2px solid #f5a623; }
-:target { outline: 2px solid #b36b00; background: #ffd98a; }
 """
-
+_ABOUT = """
+<p>The mouse over a token shows its probability; a click leads to the place from which it is copied.
+Underlined names are mostly copied. Where the model copies a wrong token, the right one is less
+probable than without copying.</p>
+"""
 
 SourceFile = Annotated[str, arg(metavar="FILE")]
 
@@ -117,15 +119,5 @@ def code_page(
         link = "" if said[t].origin is None else f' href="#t{said[t].origin}"'
         hint = markup.escape(said[t].text)
         spans.append(f'<a id="t{t}"{link} class="{classes}" title="{hint}">{visible}</a>')
-    title = markup.escape(printable(title))
-    return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{HtmlFormatter().get_style_defs("pre")}{_STYLE}</style></head>
-<body><h1>{title}</h1>
-<p>The mouse over a token shows its probability; a click leads to the place from which it is copied.
-Underlined names are mostly copied. Where the model copies a wrong token, the right one is less
-probable than without copying.</p>
-<pre>{"".join(spans)}</pre></body></html>
-"""
+    style = HtmlFormatter().get_style_defs("pre") + _STYLE
+    return html_page(printable(title), f"{_ABOUT}<pre>{''.join(spans)}</pre>", style)

@@ -1,6 +1,10 @@
 """The command `watch`: play an episode, and show to which step the agent goes back."""
 
+import base64
 import dataclasses
+import html as markup
+from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -8,17 +12,19 @@ import numpy as np
 
 from dynskip_jax.agents.environments import Environments
 from dynskip_jax.agents.rollout import Player
-from dynskip_jax.analysis.arcs import draw_arcs, table_of_choices
+from dynskip_jax.analysis.arcs import Probabilities, draw_arcs, table_of_choices
+from dynskip_jax.analysis.page import html_page
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.config.flags import Seed
 from dynskip_jax.rl import ppo
 from dynskip_jax.runs.finished import FinishedRun
 from dynskip_jax.runs.load import Trained
+from dynskip_jax.storage.files import check_new, write_atomically
 from dynskip_jax.storage.folder import file_name
 from dynskip_jax.terminal.console import print_table, say
 
 
-def watch(run: FinishedRun, episode: Seed = 0) -> None:
+def watch(run: FinishedRun, episode: Seed = 0, html: Path | None = None) -> None:
     """Play an episode, and show to which earlier step the agent goes back at each step.
 
     Choices and actions are the most probable ones. A step is written as the observation, an arrow,
@@ -26,17 +32,55 @@ def watch(run: FinishedRun, episode: Seed = 0) -> None:
 
     Args:
         episode: Seed of the environment.
+        html: Also write a page, on which a click leads to the earlier step.
     """
+    if html is not None:
+        check_new(html)
+    sections = []
     for name, trained in run.models("popgym.watch").items():
+        title = f"{trained.learner.task.info.id}, episode {episode}"
         reading = watched(trained, episode)
         likely = {"p(action)": reading.probabilities}
-        say(f"{name}: {reading.prediction}")
+        heading = f"{name}: {reading.prediction}"
+        say(heading)
         print_table("", *table_of_choices(reading, likely))
+        picture = None
         if any(reading.skips):
             path = run.run_dir / "plots" / file_name(f"watch-{name}-{trained.seed}-{episode}.png")
             with run.warned():
                 draw_arcs(reading, likely, path, f"{name}: where each step goes back to")
                 say(f"picture: {path}")
+                picture = path.read_bytes()
+        sections.append(episode_section(heading, name, reading, likely, picture))
+    if html is not None:
+        write_atomically(html, html_page(title, "".join(sections)))
+        say(f"page: {html}")
+
+
+def episode_section(
+    heading: str, name: str, reading: Reading, probabilities: Probabilities, picture: bytes | None
+) -> str:
+    """Return the HTML of an episode: its picture, and a table of steps with links to origins.
+
+    `name` makes the rows' ids unique on a page, and `picture` is a PNG.
+    """
+    headings, rows = table_of_choices(reading, probabilities)
+    lines = [f"<tr>{_cells(['step', *headings, 'goes back to'], 'th')}</tr>\n"]
+    for t, (row, k) in enumerate(zip(rows, reading.skips, strict=True)):
+        link = ""
+        if 0 < k <= t:
+            link = f'<a href="#{markup.escape(name)}-{t - k}">step {t - k}</a>'
+        cells = _cells([str(t), *row], "td")
+        lines.append(f'<tr id="{markup.escape(name)}-{t}">{cells}<td>{link}</td></tr>\n')
+    image = ""
+    if picture is not None:
+        encoded = base64.b64encode(picture).decode()
+        image = f'<img alt="arcs to earlier steps" src="data:image/png;base64,{encoded}">'
+    return f"<h2>{markup.escape(heading)}</h2>{image}<table>{''.join(lines)}</table>"
+
+
+def _cells(texts: Sequence[str], tag: str) -> str:
+    return "".join(f"<{tag}>{markup.escape(text)}</{tag}>" for text in texts)
 
 
 def watched(trained: Trained, seed: int) -> Reading:
