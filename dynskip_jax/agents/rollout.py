@@ -101,7 +101,7 @@ class Player:
             actions = np.asarray(actions)
             if not alive.any():  # what was observed last
                 steps.append((seen, actions, choices, rewards, ended, alive))
-                return _stacked(steps)
+                return _stacked(steps, self._environments.info.longest)
             after = self._environments.step(actions.reshape(-1, len(self._sizes)))
             observations = after.observations
             rewards = after.rewards.reshape(self._shape)
@@ -140,11 +140,12 @@ class Player:
         return carry, actions, choices
 
 
-def _stacked(steps: list[tuple]) -> Episodes:
+def _stacked(steps: list[tuple], longest: int | None) -> Episodes:
     """Return the steps as arrays, padded to one of few lengths, each of which is compiled."""
-    # A multiple of a sixteenth to an eighth, a power of two.
-    unit = 2 ** max(0, len(steps).bit_length() - 4)
-    length = -(-len(steps) // unit) * unit
+    length = _rounded(len(steps), 2)
+    if longest is not None:
+        # The step after the last one counts, too.
+        length = min(length, _rounded(longest + 1, 8))
 
     def stack(*of_steps: np.ndarray) -> np.ndarray:
         first = of_steps[0]
@@ -153,3 +154,9 @@ def _stacked(steps: list[tuple]) -> Episodes:
         return rows
 
     return Episodes(*jax.tree.map(stack, *jax.device_get(steps)))
+
+
+def _rounded(length: int, parts: int) -> int:
+    """Return the next multiple of the largest power of two that is at most length / parts."""
+    unit = 2 ** max(0, (length // parts).bit_length() - 1)
+    return -(-length // unit) * unit
