@@ -1,6 +1,7 @@
 """Check agents in environments: training, resuming, errors in one line, watching, every model."""
 
 import importlib
+import re
 import sys
 
 import gymnasium
@@ -230,11 +231,17 @@ def test_every_model_is_a_memory(model):
     assert jax.tree.map(jnp.shape, new.params) == jax.tree.map(jnp.shape, state.params)
 
 
-def test_an_episode_is_watched(finished):
-    shown = succeed(POPGYM, "watch", "--run-dir", finished.folder)
+def test_an_episode_is_watched(finished, tmp_path):
+    page = tmp_path / "page.html"
+    shown = succeed(POPGYM, "watch", "--run-dir", finished.folder, "--html", page)
     assert "dynamic:3: return" in shown.out and "in 4 steps" in shown.out
     assert_picture(finished.folder / "plots" / "watch-dynamic-3-0-0.png")
     assert "→" in shown.out
+    written = page.read_text()
+    assert written.count("<h2>") == 2 and written.count("data:image/png") == 1
+    ids = re.findall(r'id="(.*?)"', written)
+    links = re.findall(r'href="#(.*?)"', written)
+    assert len(ids) == len(set(ids)) == 8 and links and set(links) <= set(ids)
 
 
 # --- Environments ---
@@ -248,6 +255,24 @@ def test_equal_seeds_give_equal_episodes_and_others_do_not():
     environments.step(np.zeros((8, 1), int))
     np.testing.assert_array_equal(environments.reset(range(8)), first)
     assert (environments.reset(range(8, 16)) != first).any()
+
+
+def test_what_concentration_tells_is_a_match():
+    importlib.import_module("docs.told_concentration")
+    game = gymnasium.make("ToldConcentrationEasy-v0", disable_env_checker=True)
+    (_, told), _ = game.reset(seed=0)
+    rng = np.random.default_rng(0)
+    ended = False
+    matches = 0
+    while not ended:
+        is_told = told.any()
+        place = told.argmax() if is_told else rng.integers(len(told))
+        (_, told), reward, terminated, truncated, _ = game.step(place)
+        ended = terminated or truncated
+        if is_told:
+            matches += 1
+            assert reward > 0
+    assert matches > 10
 
 
 def test_a_missing_extra_is_named(monkeypatch):

@@ -119,6 +119,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "AutoencodeHard": _PLAYED_BACK | dict(steps=4_000_000, cool_after=2_500_000),
     "ConcentrationEasy": _OWN_STEP | dict(steps=5_000_000),
     "CountRecallEasy": _OWN_STEP | dict(steps=5_000_000),
+    # One card decides all rewards of an episode, so it takes many small steps.
+    "RepeatFirstMedium": _OWN_STEP | dict(steps=1_500_000, minibatches=16),
 }
 
 
