@@ -12,7 +12,7 @@ import numpy as np
 
 from dynskip_jax.agents.environments import Environments
 from dynskip_jax.agents.rollout import Player
-from dynskip_jax.analysis.arcs import Probabilities, draw_arcs, table_of_choices
+from dynskip_jax.analysis.arcs import draw_arcs, table_of_choices
 from dynskip_jax.analysis.page import html_page
 from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.config.flags import Seed
@@ -43,7 +43,8 @@ def watch(run: FinishedRun, episode: Seed = 0, html: Path | None = None) -> None
         likely = {"p(action)": reading.probabilities}
         heading = f"{name}: {reading.prediction}"
         say(heading)
-        print_table("", *table_of_choices(reading, likely))
+        headings, rows = table_of_choices(reading, likely)
+        print_table("", headings, rows)
         picture = None
         if any(reading.skips):
             path = run.run_dir / "plots" / file_name(f"watch-{name}-{trained.seed}-{episode}.png")
@@ -51,27 +52,32 @@ def watch(run: FinishedRun, episode: Seed = 0, html: Path | None = None) -> None
                 draw_arcs(reading, likely, path, f"{name}: where each step goes back to")
                 say(f"picture: {path}")
                 picture = path.read_bytes()
-        sections.append(episode_section(heading, name, reading, likely, picture))
+        sections.append(_section(heading, name, picture, headings, rows, reading.skips))
     if html is not None:
         write_atomically(html, html_page(title, "".join(sections)))
         say(f"page: {html}")
 
 
-def episode_section(
-    heading: str, name: str, reading: Reading, probabilities: Probabilities, picture: bytes | None
+def _section(
+    heading: str,
+    name: str,
+    picture: bytes | None,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    skips: Sequence[int],
 ) -> str:
-    """Return the HTML of an episode: its picture, and a table of steps with links to origins.
+    """Return the HTML of an episode: its picture, and the table of steps with links to origins.
 
     `name` makes the rows' ids unique on a page, and `picture` is a PNG.
     """
-    headings, rows = table_of_choices(reading, probabilities)
+    name = markup.escape(name)
     lines = [f"<tr>{_cells(['step', *headings, 'goes back to'], 'th')}</tr>\n"]
-    for t, (row, k) in enumerate(zip(rows, reading.skips, strict=True)):
+    for t, (row, k) in enumerate(zip(rows, skips, strict=True)):
         link = ""
         if 0 < k <= t:
-            link = f'<a href="#{markup.escape(name)}-{t - k}">step {t - k}</a>'
+            link = f'<a href="#{name}-{t - k}">step {t - k}</a>'
         cells = _cells([str(t), *row], "td")
-        lines.append(f'<tr id="{markup.escape(name)}-{t}">{cells}<td>{link}</td></tr>\n')
+        lines.append(f'<tr id="{name}-{t}">{cells}<td>{link}</td></tr>\n')
     image = ""
     if picture is not None:
         encoded = base64.b64encode(picture).decode()
