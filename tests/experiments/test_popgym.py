@@ -20,6 +20,7 @@ from commands import (
     succeed,
 )
 from gymnasium import spaces
+from marks import and_slow
 
 from dynskip_jax.agents.environments import Environments, describe
 from dynskip_jax.agents.rollout import Episodes
@@ -188,31 +189,29 @@ def test_a_killed_run_resumes_bit_for_bit(finished, tmp_path, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
-MODELS = [
-    ("fixed:3",),
-    ("attention:3",),
-    ("content:3",),
-    ("log_dynamic:4",),
-    ("random:3",),
-    ("skip_rnn",),
-    ("lstm", "--transition", "gru"),
-    ("lstm", "--transition", "slstm"),
-    ("lstm", "--transition", "min_gru"),
-    ("lstm", "--transition", "ind_rnn"),
-    ("dynamic:3", "--num-layers", 2),
-    ("dynamic:3", "--control", "untrained"),
-]
+USUAL = (
+    "content:3",
+    "skip_rnn",
+    "lstm --transition slstm",
+    "dynamic:3 --num-layers 2",
+    "dynamic:3 --control untrained",
+)
+MODELS = (
+    *USUAL,
+    "fixed:3",
+    "attention:3",
+    "log_dynamic:4",
+    "random:3",
+    "lstm --transition gru",
+    "lstm --transition min_gru",
+    "lstm --transition ind_rnn",
+)
 
 
-SELDOM = [("fixed:3",), ("attention:3",), ("log_dynamic:4",), ("random:3",)]
-SELDOM += [("lstm", "--transition", name) for name in ("gru", "min_gru", "ind_rnn")]
-CASES = [pytest.param(each, marks=pytest.mark.slow) if each in SELDOM else each for each in MODELS]
-
-
-@pytest.mark.parametrize("model", CASES, ids=lambda model: " ".join(map(str, model)))
+@pytest.mark.parametrize("model", and_slow(MODELS, USUAL.__contains__))
 def test_every_model_is_a_memory(model):
     """The step and the update are traced, not compiled."""
-    learner, start, update = built("--model", *model)
+    learner, start, update = built("--model", *model.split())
     state = jax.eval_shape(start)
     keys = jax.random.key(0)[None]
     policy = learner.policy()
