@@ -144,8 +144,8 @@ def _stacked(steps: list[tuple], longest: int | None) -> Episodes:
     """Return the steps as arrays, padded to one of few lengths, each of which is compiled."""
     length = _rounded(len(steps), 2)
     if longest is not None:
-        # The step after the last one counts, too.
-        length = min(length, _rounded(longest + 1, 8))
+        # The step after the last one counts, too. Some environments exceed the limit they state.
+        length = min(length, _rounded(max(len(steps), longest + 1), 8))
 
     def stack(*of_steps: np.ndarray) -> np.ndarray:
         first = of_steps[0]

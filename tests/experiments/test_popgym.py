@@ -72,6 +72,7 @@ class Parts(Short):
     """Actions of two parts, and episodes that are cut off at a random length."""
 
     action_space = spaces.MultiDiscrete([2, 3])
+    max_episode_length = 1  # it states less than it plays
 
     def step(self, action):
         self.steps += 1
